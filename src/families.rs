@@ -110,7 +110,9 @@ use serde_json::Value;
 pub(crate) use self::engine::apart::{is_early_expert, stack_early_experts, stack_experts};
 pub(crate) use self::engine::general::size_label;
 pub(crate) use self::engine::graphs::{GraphProblem, is_whole_model, problems};
-pub(crate) use self::engine::lora::{LoraPair, LoraRequest, lora_to_gguf, lora_to_hf};
+pub(crate) use self::engine::lora::{
+    LoraPair, LoraRequest, PEFT_PREFIX, PeftSettings, lora_to_gguf, lora_to_hf,
+};
 pub(crate) use self::engine::mlx::{MlxModel, from_mlx, to_mlx, unknown_class};
 #[cfg(feature = "lethe")]
 pub(crate) use self::engine::pre_norms::PreNorm;

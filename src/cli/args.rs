@@ -311,7 +311,8 @@ pub(super) struct ConvertArgs {
     #[arg(long, alias = "dtype", value_name = "DTYPE", help_heading = OUTPUT, value_parser = DTYPE, hide_possible_values = true)]
     pub out_dtype: Option<TargetDtype>,
     /// The model that FILE, an adapter, was trained for, which has a config.json: one of PEFT becomes
-    /// one that llama.cpp loads beside the model, and the other way round; or the target of FILE, a
+    /// one that llama.cpp loads beside the model, and the other way round; one of an image model gets
+    /// other names in a file (-o NAME.safetensors), or is a directory of PEFT; or the target of FILE, a
     /// draft for speculative decoding, whose tokenizer it has
     #[arg(long, value_name = "BASE", help_heading = OUTPUT, conflicts_with_all = ["tensors_only", "include", "exclude", "mmproj"])]
     pub base: Option<PathBuf>,

@@ -52,7 +52,7 @@ pub(super) use self::alone::{gguf_alpha, is_adapter, lora_pairs};
 use self::gguf_adapter::GgufAdapter;
 use self::image::LoraName;
 #[cfg(feature = "models")]
-pub(super) use self::image::renamed_lora;
+pub(super) use self::image::{LoraNames, RenamedLora, renamed_lora};
 pub(super) use self::merge::merge;
 use self::mlx_adapter::MlxConfig;
 use self::peft_config::PeftConfig;

@@ -124,10 +124,11 @@ pub struct ConvertOptions {
     /// llama.cpp's name of the pre-tokenizer, for a GGUF file of a whole model; `None`: the one
     /// that fits.
     pub pre_tokenizer: Option<String>,
-    /// The model that the input, an adapter, was trained for: a directory with its `config.json`. One
-    /// of PEFT becomes a GGUF file, which llama.cpp loads beside the model, and one in GGUF a directory
-    /// as PEFT has it; one of an image or video model gets the names of that model. Or the target of the input, a draft for speculative decoding, which has its
-    /// tokenizer.
+    /// The model that the input, an adapter, was trained for: a directory with its `config.json`.
+    /// One of PEFT becomes a GGUF file, which llama.cpp loads beside the model, and one in GGUF a
+    /// directory as PEFT has it; one of an image or video model gets the names of that model, or
+    /// PEFT's in a directory. Or the target of the input, a draft for speculative decoding, which
+    /// has its tokenizer.
     pub base: Option<PathBuf>,
     /// Whether an adapter of an image or video model, with a `base`, gets the names that kohya's
     /// scripts give it (`lora_unet_….lora_down.weight`), and not those of diffusers or ComfyUI.

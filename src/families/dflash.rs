@@ -220,7 +220,7 @@ pub(super) const MUSE_ASSISTANT: ModelClass = ModelClass {
     tensors: &[MUSE_ROOT, NORMS, QUERIES, VALUES, HEAD_NORMS, MLP],
     traits: Traits {
         layer_kinds: Some((WINDOWED, usize::MAX)),
-        completes: &[add_tokens, flatten],
+        completes: &[add_tokens, flatten, widen_window],
         sign: Sign::Never,
         ..TRAITS
     },
@@ -233,6 +233,17 @@ const MUSE_ROOT: &[TensorRule] = &[
     same("fc", "model.encoder.fc", &[Hidden, FEATURES]),
     same("enc.output_norm", "model.encoder.output_norm_enc", &[Hidden]),
 ];
+
+/// Counts the token itself in the window, as llama.cpp does. Tokens of the window are before it in
+/// transformers.
+fn widen_window(fields: &mut Fields) -> Result<()> {
+    if let Some(window) = fields.0.get(WINDOW).and_then(Value::as_u64) {
+        fields
+            .0
+            .insert(WINDOW.to_owned(), window.saturating_add(1).into());
+    }
+    Ok(())
+}
 
 /// Sets the number of tokens, which a config without an embedding leaves to the target.
 fn add_tokens(fields: &mut Fields) -> Result<()> {

@@ -3,6 +3,7 @@
 
 mod gguf;
 mod image;
+mod image_peft;
 mod layers;
 mod refused;
 mod stacks;

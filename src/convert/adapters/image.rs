@@ -17,7 +17,9 @@ mod places;
 mod renamed;
 mod scales;
 
+#[cfg(feature = "models")]
+pub(in crate::convert) use self::base_names::LoraNames;
 pub(super) use self::names::LoraName;
 pub(super) use self::places::place;
 #[cfg(feature = "models")]
-pub(in crate::convert) use self::renamed::renamed as renamed_lora;
+pub(in crate::convert) use self::renamed::{RenamedLora, renamed as renamed_lora};

@@ -1,10 +1,13 @@
-//! Adapters between PEFT, or mlx-lm, and llama.cpp, and LoRA of image models under other names.
+//! Adapters between PEFT, or mlx-lm, and llama.cpp, and LoRA of image models under other names, those
+//! of PEFT as well.
 
 use std::path::Path;
 
 use super::{WholeModel, gguf_request, take_gguf};
 use crate::config::Texts;
-use crate::convert::adapters::{gguf_alpha, is_adapter, lora_pairs, renamed_lora};
+use crate::convert::adapters::{
+    LoraNames, RenamedLora, gguf_alpha, is_adapter, lora_pairs, renamed_lora,
+};
 use crate::convert::options::ConvertOptions;
 use crate::convert::report::Report;
 use crate::families::{LoraRequest, lora_to_gguf, lora_to_hf};
@@ -35,16 +38,22 @@ pub(super) fn convert<'m>(
             report.notes.extend(found.notes);
             Ok(WholeModel { files: found.files, ..WholeModel::default() })
         }
-        (None, ConvertTarget::Safetensors) if is_all && is_renamed(model, options) => {
+        (None, ConvertTarget::Safetensors) if is_all && options.max_shard_size.is_none() => {
+            let names = match (options.is_directory(model), options.kohya_names) {
+                (true, _) => LoraNames::Peft,
+                (false, true) => LoraNames::Kohya,
+                (false, false) => LoraNames::Pipeline,
+            };
             let items = std::mem::take(&mut resolution.items);
             let to = options.decode.then_some(options.run.to);
-            let (items, notes) = renamed_lora((base, options.kohya_names), model, items, to)?;
+            let RenamedLora { items, files, notes } =
+                renamed_lora((base, names), model, items, to)?;
             resolution.items = items;
             report.notes.extend(notes);
-            Ok(WholeModel::default())
+            Ok(WholeModel { files, ..WholeModel::default() })
         }
         _ => {
-            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats, a directory of safetensors, or for an image model one file (-o NAME.safetensors), or of a draft for speculative decoding, which becomes a GGUF file";
+            let what = "a base is that of an adapter, all of which becomes a GGUF file of floats or one directory or file of safetensors without --max-shard-size, or of a draft for speculative decoding, which becomes a GGUF file";
             Err(AnamnesisError::usage(what))
         }
     }

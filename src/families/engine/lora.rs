@@ -7,11 +7,13 @@
 //! [llama-adapter.cpp](https://github.com/ggml-org/llama.cpp/blob/0650ea8c05bc6e31273182470197e9b2e50253e0/src/llama-adapter.cpp)
 //! of llama.cpp.
 
+mod peft;
 mod to_gguf;
 mod to_hf;
 
 use serde_json::Value;
 
+pub(crate) use self::peft::{PEFT_PREFIX, PeftSettings};
 pub(crate) use self::to_gguf::{LoraPair, LoraRequest, lora_to_gguf};
 pub(crate) use self::to_hf::lora_to_hf;
 

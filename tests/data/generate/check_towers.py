@@ -340,7 +340,7 @@ class ContextParams(ctypes.Structure):
         (ctypes.c_uint32, "n_ctx n_batch n_ubatch n_seq_max n_rs_seq n_outputs_max n_outputs_max_per_seq"),
         (ctypes.c_int32, "n_threads n_threads_batch"), (ctypes.c_int, "ctx_type rope_scaling_type pooling_type attention_type flash_attn_type"),
         (ctypes.c_float, "base scale ext attn fast slow"), (ctypes.c_uint32, "orig"), (ctypes.c_float, "defrag"),
-        (ctypes.c_void_p, "cb_eval cb_data"), (ctypes.c_int, "type_k type_v"), (ctypes.c_void_p, "abort abort_data"), (ctypes.c_bool, "embeddings offload_kqv no_perf op_offload swa_full kv_unified"),
+        (ctypes.c_void_p, "cb_eval cb_data"), (ctypes.c_int, "type_k type_v"), (ctypes.c_void_p, "abort abort_data unnamed"), (ctypes.c_bool, "embeddings offload_kqv no_perf op_offload swa_full kv_unified"),
         (ctypes.c_void_p, "samplers"), (ctypes.c_size_t, "n_samplers"), (ctypes.c_void_p, "ctx_other")] for key in keys.split()]
 
 

@@ -750,7 +750,7 @@ MUSE_DRAFT = dict(architectures=["MuseGlimmerAssistantModel"], model_type="muse_
                   layer_types=["sliding_attention", "full_attention"], hidden_act="silu", block_size=4, mask_token_id=7, target_layer_ids=[1, 4, 7])
 MUSE_NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
 MUSE_TARGET = dict(MUSE, architectures=["MuseGlimmerForConditionalGeneration"], vocab_size=284)  # as many tokens as it has
-model_of("muse_glimmer_assistant", "llama", dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}, target=MUSE_TARGET))
+model_of("muse_glimmer_assistant", "llama", here={"dflash.attention.sliding_window": ["UINT32", 17]}, make=dflash(MUSE_DRAFT, {MUSE_NAMES.get(name, name): shape for name, shape in dflash_shapes().items()}, target=MUSE_TARGET))
 GEMMA4_DSPARK = dict(architectures=["Gemma4DSparkModel"], model_type="gemma4_text", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
     layer_types=["full_attention"] * 2, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64, vocab_size=VOCAB + 64, rms_norm_eps=1e-6, tie_word_embeddings=True, final_logit_softcapping=None, sliding_window=32, block_size=4, mask_token_id=9, target_layer_ids=[1, 4, 7],
     markov_head_type="vanilla", rope_parameters=dict(full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6), sliding_attention=dict(rope_type="default", rope_theta=1e4)), torch_dtype="bfloat16")

@@ -1,17 +1,18 @@
 //! How a LoRA under other names calls the modules of a base: as diffusers writes them, as ComfyUI
-//! reads them, or as the scripts of kohya do.
+//! reads them, as the scripts of kohya do, or as PEFT does.
 //!
 //! The scripts of kohya call modules of the UNet as diffusers or its authors do, and those of
 //! transformers as the authors do, who may have several in one.
 //!
 //! Source: diffusers 0.42.1 `utils/state_dict_utils.py` (`convert_state_dict_to_kohya`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::modules::{AuthorsNames, SharedRows};
 use super::names::joined;
 use crate::config::Texts;
 use crate::convert::adapters::sorted::PlacedRows;
+use crate::families::PEFT_PREFIX;
 use crate::{AnamnesisError, ParsedModel, Result};
 
 /// What modules are called behind, where the authors' file has all parts of a pipeline.
@@ -33,12 +34,24 @@ const OF_DIFFUSERS: &[&str] = &[
 const PARTS: &[(&str, &str)] =
     &[("UNet", "unet"), ("Transformer", "transformer"), ("CLIPText", "text_encoder")];
 
+/// Whose names an output has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::convert) enum LoraNames {
+    /// diffusers' for a part of a pipeline, ComfyUI's for a file of the authors.
+    Pipeline,
+    Kohya,
+    /// PEFT's, in a directory.
+    Peft,
+}
+
 /// Rows of a product that are rows of a module of the output.
-pub(super) struct TargetRows {
+pub(super) struct TargetRows<'b> {
     /// The module, with all that the names of its factors begin with.
     pub module: String,
     /// Rows of the module.
     pub height: usize,
+    /// The shape of each row, where factors must have it.
+    pub kernel: Option<&'b [usize]>,
     /// The first row of the product, and that of the module.
     pub from: usize,
     pub to: usize,
@@ -55,7 +68,7 @@ pub(super) struct BaseNames<'b> {
     of_diffusers: Option<&'b str>,
     /// Shapes of the base's tensors.
     shapes: HashMap<&'b str, &'b [usize]>,
-    is_kohya: bool,
+    style: LoraNames,
 }
 
 impl<'b> BaseNames<'b> {
@@ -67,7 +80,7 @@ impl<'b> BaseNames<'b> {
     pub(super) fn new(
         base: &ParsedModel,
         shapes: HashMap<&'b str, &'b [usize]>,
-        is_kohya: bool,
+        style: LoraNames,
     ) -> Result<Self> {
         let directory = base.model_directory();
         let texts = directory.as_ref().map(|at| Texts::new(at, &base.limits));
@@ -78,7 +91,7 @@ impl<'b> BaseNames<'b> {
             .min();
         let Some(config) = config.transpose()?.flatten() else {
             let (part, class) = (None, String::new());
-            return Ok(Self { part, class, of_diffusers, shapes, is_kohya });
+            return Ok(Self { part, class, of_diffusers, shapes, style });
         };
         let class = config
             .get("_class_name")
@@ -100,7 +113,7 @@ impl<'b> BaseNames<'b> {
         };
         let part = called.filter(is_numbered).unwrap_or(part);
         let (part, class) = (Some(part.to_owned()), class.to_owned());
-        Ok(Self { part, class, of_diffusers, shapes, is_kohya })
+        Ok(Self { part, class, of_diffusers, shapes, style })
     }
 
     /// Where the rows of a product are in modules of the output, if they belong at `place` of the
@@ -108,17 +121,26 @@ impl<'b> BaseNames<'b> {
     ///
     /// # Errors
     /// `Unsupported` if the base does not tell the names; `Parse` if it lacks a module.
-    pub(super) fn targets(&self, place: &PlacedRows, component: &str) -> Result<Vec<TargetRows>> {
+    pub(super) fn targets(
+        &self,
+        place: &PlacedRows,
+        component: &str,
+    ) -> Result<Vec<TargetRows<'b>>> {
         let &PlacedRows { ref module, from, to, rows } = place;
         let shape = self.shape(module)?;
         let (height, cols) = (shape[0], shape[1..].iter().product());
-        let whole = |module| vec![TargetRows { module, height, from, to, rows }];
+        // kohya's scripts have factors as they were trained.
+        let kernel = (self.style != LoraNames::Kohya).then_some(&shape[1..]);
+        let whole = |module| vec![TargetRows { module, height, kernel, from, to, rows }];
         let Some(part) = &self.part else {
             return self.of_authors(module, component).map(whole);
         };
         let number = number_of(component);
         let is_first_text = part == "text_encoder";
-        if !self.is_kohya {
+        if self.style == LoraNames::Peft {
+            return Ok(whole(format!("{PEFT_PREFIX}{module}")));
+        }
+        if self.style == LoraNames::Pipeline {
             let part = match (is_first_text, number) {
                 (true, Some(number @ 2..)) => format!("{part}_{number}"),
                 _ => part.clone(),
@@ -154,6 +176,7 @@ impl<'b> BaseNames<'b> {
                 targets.push(TargetRows {
                     height: self.height(names, &authors, cols)?,
                     module: kohya("lora_unet", &authors),
+                    kernel: None,
                     from: from + start - to,
                     to: theirs * cols + start - ours,
                     rows: end - start,
@@ -161,6 +184,24 @@ impl<'b> BaseNames<'b> {
             }
         }
         Ok(targets)
+    }
+
+    /// Modules of the base that PEFT would find by the name of one of `modules`, which names end in,
+    /// and that are none of these.
+    pub(super) fn also_found<T>(&self, modules: &BTreeMap<String, T>) -> Vec<String> {
+        let all = self.shapes.keys();
+        let all = all.filter_map(|name| {
+            let module = name.strip_suffix(".weight")?;
+            Some(module.strip_prefix(DIFFUSION_MODEL).unwrap_or(module))
+        });
+        let is_found = |module: &&str| {
+            let mut dots = module.match_indices('.');
+            !modules.contains_key(*module)
+                && dots.any(|(at, _)| modules.contains_key(&module[at + 1..]))
+        };
+        let mut found: Vec<String> = all.filter(is_found).map(str::to_owned).collect();
+        found.sort_unstable();
+        found
     }
 
     /// Rows of the module that the authors call `authors`, whose parts have `cols` columns.
@@ -193,10 +234,11 @@ impl<'b> BaseNames<'b> {
         }
         let rest = module.strip_prefix(DIFFUSION_MODEL).unwrap_or(module);
         let is_other = begins_with(module, TEXT_ENCODERS);
-        match (self.is_kohya, is_other, number_of(component)) {
-            (false, false, _) => Ok(format!("diffusion_model.{rest}")),
-            (true, false, _) => Ok(kohya("lora_unet", rest)),
-            (true, true, Some(number)) => Ok(text_module(module, number)),
+        match (self.style, is_other, number_of(component)) {
+            (LoraNames::Pipeline, false, _) => Ok(format!("diffusion_model.{rest}")),
+            (LoraNames::Peft, false, _) => Ok(format!("{PEFT_PREFIX}{rest}")),
+            (LoraNames::Kohya, false, _) => Ok(kohya("lora_unet", rest)),
+            (LoraNames::Kohya, true, Some(number)) => Ok(text_module(module, number)),
             _ => {
                 let what = format!(
                     "`{module}` of BASE is no part of its diffusion model; give that part by itself as BASE"

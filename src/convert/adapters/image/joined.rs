@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::base_names::{LoraNames, TargetRows};
 use crate::error::InTensor;
 use crate::families::{SourceTensor, computed};
 use crate::remember::Group;
@@ -22,42 +23,56 @@ pub(super) struct ProductRows<'s, 'm> {
     pub to: usize,
 }
 
-/// How factors are named, and in which type they are stored.
-#[derive(Clone, Copy)]
-pub(super) struct FactorStyle {
-    /// Whether they have names of kohya's scripts, with an alpha beside them.
-    pub is_kohya: bool,
-    /// The type; `None`: that in which they are stored, or F32 if they are multiplied.
-    pub to: Option<TargetDtype>,
+/// A module of the output.
+pub(super) struct TargetModule<'s, 'm, 'b> {
+    pub height: usize,
+    pub kernel: Option<&'b [usize]>,
+    pub parts: Vec<ProductRows<'s, 'm>>,
 }
 
-/// The tensors of the module `name`, which has `height` rows.
+impl<'b> TargetModule<'_, '_, 'b> {
+    pub(super) fn new(target: &TargetRows<'b>) -> Self {
+        Self { height: target.height, kernel: target.kernel, parts: vec![] }
+    }
+}
+
+/// Both factors of a module of the output.
+pub(super) struct WrittenFactors<'m> {
+    pub factors: Vec<Group<'m>>,
+    pub rank: usize,
+    /// What the product is multiplied by, which no factor has.
+    pub scale: f64,
+}
+
+/// The factors of the module `name`, with names of `style`, in the type `to`; `None`: that in which
+/// they are stored, or F32 if they are multiplied.
 ///
 /// # Errors
 /// `Unsupported` if factors cannot be joined.
-pub(super) fn tensors_of<'m>(
+pub(super) fn factors_of<'m>(
     name: &str,
-    height: usize,
-    mut parts: Vec<ProductRows<'_, 'm>>,
-    style: FactorStyle,
-) -> Result<Vec<Group<'m>>> {
-    let FactorStyle { is_kohya, to } = style;
-    let names = match is_kohya {
-        true => ["lora_down", "lora_up"],
-        false => ["lora_A", "lora_B"],
+    TargetModule { height, kernel, mut parts }: TargetModule<'_, 'm, '_>,
+    (style, to): (LoraNames, Option<TargetDtype>),
+) -> Result<WrittenFactors<'m>> {
+    let names = match style {
+        LoraNames::Kohya => ["lora_down", "lora_up"],
+        LoraNames::Pipeline | LoraNames::Peft => ["lora_A", "lora_B"],
     };
     let names = names.map(|end| format!("{name}.{end}.weight"));
     parts.sort_by_key(|part| part.to);
     let scale = parts[0].scale;
-    let is_kept = is_kohya
-        && parts
-            .iter()
-            .all(|part| part.scale.to_bits() == scale.to_bits());
+    let is_own = match style {
+        LoraNames::Pipeline => false,
+        LoraNames::Kohya => true,
+        LoraNames::Peft => scale > 0.0,
+    };
+    let mut scales = parts.iter().map(|part| part.scale.to_bits());
+    let is_kept = is_own && scales.all(|of_part| of_part == scale.to_bits());
     let times = |part: &ProductRows<'_, '_>| match is_kept {
         true => [1.0, 1.0],
         false => split_scale(part.scale),
     };
-    let (mut made, rank) = match &*parts {
+    let (mut factors, rank) = match &*parts {
         [part] if part.from.len() == height => {
             let [of_a, of_b] = times(part);
             let [a, b] = names;
@@ -72,12 +87,23 @@ pub(super) fn tensors_of<'m>(
         }
         _ => joined(names, height, &parts, to, times)?,
     };
-    if is_kohya {
-        let alpha = if is_kept { scale } else { 1.0 } * rank as f64;
-        let alpha = computed((&format!("{name}.alpha"), vec![alpha as f32]));
-        made.push(Group { shape: vec![].into(), ..alpha });
+    if let Some(kernel) = kernel {
+        let ones = vec![1; kernel.len().saturating_sub(1)];
+        let shapes = [[&[rank][..], kernel].concat(), [vec![height, rank], ones].concat()];
+        for (factor, shape) in factors.iter_mut().zip(shapes) {
+            // What is copied has the shape that is stored.
+            factor.is_copied &= *factor.shape == *shape;
+            factor.shape = shape.into();
+        }
     }
-    Ok(made)
+    let scale = if is_kept { scale } else { 1.0 };
+    Ok(WrittenFactors { factors, rank, scale })
+}
+
+/// The alpha of the module `name` of kohya's scripts.
+pub(super) fn alpha_of<'m>(name: &str, (rank, scale): (usize, f64)) -> Group<'m> {
+    let alpha = (scale * rank as f64) as f32;
+    Group { shape: vec![].into(), ..computed((&format!("{name}.alpha"), vec![alpha])) }
 }
 
 /// Both factors of a module of several `parts`, and their rank.

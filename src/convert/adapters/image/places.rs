@@ -122,7 +122,7 @@ pub(in crate::convert::adapters) fn place(
             Some(error) if !is_other => return Err(error),
             _ if sorted.is_empty() => return Err(refused(model, component, NOT_IN_BASE)),
             _ => sorted.notes.push(format!(
-                "{} of `{name}`, which BASE does not have, were left out: merge the adapter into that part of the pipeline, too",
+                "{} of `{name}`, which BASE does not have, were left out: give that part of the pipeline as BASE, too",
                 counted(component.len(), "module")
             )),
         }

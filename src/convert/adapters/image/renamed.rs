@@ -1,37 +1,45 @@
 //! A LoRA for an image or video model under the names that a base has for its modules: as diffusers
-//! writes it for a part of a pipeline, as ComfyUI reads it for a file of the authors, or as kohya's
-//! scripts write it for either.
+//! writes it for a part of a pipeline, as ComfyUI reads it for a file of the authors, as kohya's
+//! scripts write it for either, or as PEFT does.
 //!
 //! Scales go into both factors as in diffusers 0.42.1 `loaders/lora_conversion_utils.py`
 //! (`_convert_kohya_flux_lora_to_diffusers`), which reads no alpha for some models. kohya's scripts
-//! have them in a tensor.
+//! have them in a tensor, and PEFT in `adapter_config.json`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use super::base_names::BaseNames;
-use super::joined::{FactorStyle, ProductRows, tensors_of};
+use super::base_names::{BaseNames, LoraNames};
+use super::joined::{ProductRows, TargetModule, WrittenFactors, alpha_of, factors_of};
 use super::names::LoraName;
 use super::places::place;
 use crate::convert::adapters::sorted::LoraTensors;
 use crate::convert::adapters::{Adapter, Settings};
 use crate::error::InTensor;
-use crate::families::SourceTensor;
+use crate::families::{PEFT_PREFIX, PeftSettings, SourceTensor};
 use crate::parse::parse_with_limits;
 use crate::remember::ResolvedItem;
 use crate::{AnamnesisError, ParsedModel, Result, TargetDtype};
 
-/// The tensors `items` of the LoRA `model` as they are called for the model `base`, or as kohya's
-/// scripts call them for it, in the type `to` or that in which they are stored, and notes.
+/// A LoRA under other names.
+pub(in crate::convert) struct RenamedLora<'m> {
+    pub items: Vec<ResolvedItem<'m>>,
+    /// Files beside it.
+    pub files: Vec<(String, String)>,
+    pub notes: Vec<String>,
+}
+
+/// The tensors `items` of the LoRA `model` as `style` calls them for the model `base`, in the type
+/// `to` or that in which they are stored.
 ///
 /// # Errors
 /// Those of [`place`]; `Unsupported` if the adapter adds more than products of two factors.
 pub(in crate::convert) fn renamed<'m>(
-    (base, is_kohya): (&Path, bool),
+    (base, style): (&Path, LoraNames),
     model: &'m ParsedModel,
     items: Vec<ResolvedItem<'m>>,
     to: Option<TargetDtype>,
-) -> Result<(Vec<ResolvedItem<'m>>, Vec<String>)> {
+) -> Result<RenamedLora<'m>> {
     let Some(path) = model.path() else {
         return Err(AnamnesisError::usage("an adapter of a base is read from a file"));
     };
@@ -48,7 +56,7 @@ pub(in crate::convert) fn renamed<'m>(
     let (resolution, _) = base.resolve().of_asked(|_| true)?;
     let of_base = resolution.items.iter();
     let shapes = of_base.map(|item| (item.name(), item.shape())).collect();
-    let named = BaseNames::new(&base, shapes, is_kohya)?;
+    let named = BaseNames::new(&base, shapes, style)?;
     let sorted = place(&adapter.files.tensors, &resolution.items, settings)?;
     let names: Vec<&str> = model.tensors().map(|t| t.name()).collect();
     if let Some((_, &index)) = sorted.sums.iter().next() {
@@ -69,7 +77,7 @@ pub(in crate::convert) fn renamed<'m>(
     let sources: HashMap<&str, SourceTensor<'m>> = sources
         .map(|(name, source)| Ok((name, source?)))
         .collect::<Result<_>>()?;
-    let mut modules: BTreeMap<String, (usize, Vec<ProductRows<'_, 'm>>)> = BTreeMap::new();
+    let mut modules: BTreeMap<String, TargetModule<'_, 'm, '_>> = BTreeMap::new();
     for ([a, b], scale, places) in pairs {
         let component = LoraName::component_of(b);
         let (Some(a), Some(b)) = (sources.get(a), sources.get(b)) else {
@@ -79,23 +87,42 @@ pub(in crate::convert) fn renamed<'m>(
             for target in named.targets(place, component)? {
                 let from = target.from..target.from + target.rows;
                 let rows = ProductRows { a, b, scale, from, to: target.to };
-                let (_, all) = modules
-                    .entry(target.module)
-                    .or_insert((target.height, vec![]));
-                all.push(rows);
+                let module = TargetModule::new(&target);
+                let all = modules.entry(target.module).or_insert(module);
+                all.parts.push(rows);
             }
         }
     }
-    let style = FactorStyle { is_kohya, to };
-    let mut out = vec![];
-    for (name, (height, parts)) in modules {
-        out.extend(
-            tensors_of(&name, height, parts, style)?
-                .into_iter()
-                .map(ResolvedItem::from),
-        );
+    let (mut items, mut settings) = (vec![], PeftSettings::default());
+    for (name, module) in modules {
+        let made = factors_of(&name, module, (style, to))?;
+        let WrittenFactors { factors, rank, scale } = made;
+        items.extend(factors.into_iter().map(ResolvedItem::from));
+        match style {
+            LoraNames::Kohya => items.push(alpha_of(&name, (rank, scale)).into()),
+            LoraNames::Pipeline => {}
+            LoraNames::Peft => {
+                let module = name.strip_prefix(PEFT_PREFIX).unwrap_or(&name).to_owned();
+                settings.modules.insert(module, (rank, alpha(scale, rank)));
+            }
+        }
     }
-    Ok((out, sorted.notes))
+    settings.excluded = named.also_found(&settings.modules);
+    let files = match style {
+        LoraNames::Peft => vec![settings.file()],
+        LoraNames::Pipeline | LoraNames::Kohya => vec![],
+    };
+    Ok(RenamedLora { items, files, notes: sorted.notes })
+}
+
+/// The number that is `scale` when it is divided by `rank`: a short one, if there is one.
+fn alpha(scale: f64, rank: usize) -> f64 {
+    let (alpha, rank) = (scale * rank as f64, rank as f64);
+    let short = f64::from(alpha as f32);
+    match short / rank == scale {
+        true => short,
+        false => alpha,
+    }
 }
 
 /// Numbers of the factors A and B.

@@ -1,9 +1,8 @@
 //! An adapter of llama.cpp as PEFT has it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
-
+use super::peft::{PEFT_PREFIX, PeftSettings};
 use super::{base_of, moves, require_there, shape_of};
 use crate::config::Texts;
 use crate::families::engine::fields::wrong_key;
@@ -13,16 +12,13 @@ use crate::families::engine::request::GgufRequest;
 use crate::families::engine::source::SourceTensor;
 use crate::families::engine::table::{Model, TensorRule, Transform};
 use crate::families::engine::to_gguf::StatedClass;
-use crate::families::engine::to_hf::{DirectoryModel, pretty};
+use crate::families::engine::to_hf::DirectoryModel;
 use crate::families::engine::transform;
 use crate::families::is_base;
 use crate::model::gguf::{GgufMetadata, GgufMetadataValue};
 use crate::remember::layout::assembled::Change;
 use crate::remember::{Group, MAX_EXPERTS, ResolvedItem};
 use crate::{Result, TargetDtype};
-
-/// What PEFT's names begin with.
-const PREFIX: &str = "base_model.model.";
 
 /// The adapter of `items`, whose metadata is `metadata`, with its alpha if it has one, for the model that `base` describes, with
 /// `adapter_config.json`. What is in blocks is decoded to `to`.
@@ -52,15 +48,14 @@ pub(crate) fn lora_to_hf<'m>(
         false => String::new(),
     };
     let mapping = Mapping { class: &class, dims: &model.dims };
-    let mut adapter =
-        Adapter { mapping, to, out: vec![], ranks: BTreeMap::new(), left_out, is_turned: false };
+    let settings = PeftSettings { task: Some("CAUSAL_LM"), ..PeftSettings::default() };
+    let mut adapter = Adapter { mapping, to, out: vec![], settings, alpha, left_out };
     pairs_of(items)?
         .into_iter()
         .try_for_each(|(name, [a, b])| adapter.add(&name, [a, b]))?;
-    let config = adapter.config(alpha);
     Ok(DirectoryModel {
+        files: vec![adapter.settings.file()],
         items: adapter.out.into_iter().map(ResolvedItem::from).collect(),
-        files: vec![("adapter_config.json".to_owned(), pretty(&config))],
         notes: vec![],
     })
 }
@@ -98,12 +93,11 @@ struct Adapter<'a, 'm> {
     mapping: Mapping<'a>,
     to: TargetDtype,
     out: Vec<Group<'m>>,
-    /// Ranks by module.
-    ranks: BTreeMap<String, usize>,
+    settings: PeftSettings,
+    /// What products are multiplied by, and divided by their ranks; `None`: nothing.
+    alpha: Option<f64>,
     /// What names of the table begin with, and those of the base do not.
     left_out: String,
-    /// Whether the weights of modules are `[in, out]`.
-    is_turned: bool,
 }
 
 impl<'m> Adapter<'_, 'm> {
@@ -121,9 +115,10 @@ impl<'m> Adapter<'_, 'm> {
                 .collect(),
             false => vec![module(None)],
         };
-        self.ranks
-            .extend(modules.into_iter().map(|module| (module, rank)));
-        self.is_turned |= rule.transform == Transform::Transposed;
+        let of_each = (rank, self.alpha.unwrap_or(rank as f64));
+        let modules = modules.into_iter().map(|module| (module, of_each));
+        self.settings.modules.extend(modules);
+        self.settings.is_turned |= rule.transform == Transform::Transposed;
         for (source, is_a) in factors.into_iter().zip([true, false]) {
             let end = match (is_embedding, is_a) {
                 (true, true) => "lora_embedding_A",
@@ -131,7 +126,7 @@ impl<'m> Adapter<'_, 'm> {
                 (false, true) => "lora_A.weight",
                 (false, false) => "lora_B.weight",
             };
-            let hf_name = |expert| format!("{PREFIX}{}.{end}", module(expert));
+            let hf_name = |expert| format!("{PEFT_PREFIX}{}.{end}", module(expert));
             let dtype = source.stored.unwrap_or(self.to);
             match moves(rule, is_a) == Some(true) {
                 true => {
@@ -214,35 +209,4 @@ impl<'m> Adapter<'_, 'm> {
             }
         }
     }
-
-    /// `adapter_config.json`. Without an `alpha` the products are added as they are.
-    fn config(&self, alpha: Option<f64>) -> Value {
-        let rank = self.ranks.values().copied().max().unwrap_or(1);
-        let others = self.ranks.iter().filter(|(_, of)| **of != rank);
-        let pattern = |(module, of): (&String, &usize)| (expression(module), Value::from(*of));
-        let ranks: Map<String, Value> = others.clone().map(pattern).collect();
-        let alphas: Map<String, Value> = match alpha {
-            Some(_) => Map::new(),
-            None => others.map(pattern).collect(),
-        };
-        let modules: Vec<&String> = self.ranks.keys().collect();
-        json!({
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": null,
-            "inference_mode": true,
-            "r": rank,
-            "lora_alpha": alpha.unwrap_or(rank as f64),
-            "rank_pattern": ranks,
-            "alpha_pattern": alphas,
-            "target_modules": modules,
-            "fan_in_fan_out": self.is_turned,
-            "bias": "none",
-        })
-    }
-}
-
-/// An expression that PEFT finds the module `name` by alone.
-fn expression(name: &str) -> String {
-    name.replace('.', "\\.")
 }
