@@ -34,7 +34,7 @@ pub(super) struct PickleInput<'a> {
     len: u64,
     pub file_len: u64,
     /// Bytes of the file that `read` was decompressed from; `usize::MAX` if it was not compressed.
-    stored: usize,
+    pub stored: usize,
     /// Bytes of the next read.
     step: u64,
     read: Vec<u8>,
