@@ -146,8 +146,8 @@ fn first_tensor(head: &[u8]) -> Option<&[u8]> {
     behind.get(field(behind, 2)?.len..)
 }
 
-/// Whether a file with these first bytes is a program of Paddle: a message that begins with the block that
-/// is in no other, or JSON with the name of the format.
+/// Whether a file with these first bytes is a program of Paddle: a message that begins with the
+/// block that is in no other, or JSON with the name of the format.
 pub(super) fn is_paddle_program(head: &[u8]) -> bool {
     const FIRST_BLOCK: &[u8] = b"\x08\0\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
     let has = |part: &[u8]| head.windows(part.len()).any(|at| at == part);
@@ -159,8 +159,8 @@ pub(super) fn is_paddle_program(head: &[u8]) -> bool {
     }
 }
 
-/// Whether a file with these first bytes is parameters of Paddle: the version of a tensor, levels of its
-/// LoD, the version again, and a description, which begins with a type.
+/// Whether a file with these first bytes is parameters of Paddle: the version of a tensor, levels
+/// of its LoD, the version again, and a description, which begins with a type.
 pub(super) fn is_paddle_params(head: &[u8]) -> bool {
     let Some([0, 0, 0, 0, levels @ 0..=8, 0, 0, 0, 0, 0, 0, 0]) = head.first_chunk() else {
         return false;

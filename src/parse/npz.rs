@@ -215,8 +215,9 @@ fn read_header(
     Ok((npy::parse(&header)?, header))
 }
 
-/// Adds what an array of objects holds, whose pickle is at `place` of `file`, which may be a compressed
-/// member. Says whether it did: a pickle of anything but arrays in dicts and lists is left to [`add`].
+/// Adds what an array of objects holds, whose pickle is at `place` of `file`, which may be a
+/// compressed member. Says whether it did: a pickle of anything but arrays in dicts and lists is
+/// left to [`add`].
 ///
 /// # Errors
 /// `Parse` if the member is malformed; `LimitExceeded`; `Io`.

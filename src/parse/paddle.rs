@@ -1,5 +1,6 @@
-//! Inference models of Paddle: a program, `.pdmodel` or `.json`, and its parameters, `.pdiparams`, which
-//! have no names. They are stored in the order of the names of the program's persistent variables.
+//! Inference models of Paddle: a program, `.pdmodel` or `.json`, and its parameters, `.pdiparams`,
+//! which have no names. They are stored in the order of the names of the program's persistent
+//! variables.
 //!
 //! ```text
 //! parameter  version: u32 (0), levels: u64, for each: bytes: u64 and offsets (LoD),
@@ -7,8 +8,8 @@
 //! TensorDesc 1: dtype, 2: size …                          (Protocol Buffers)
 //! ```
 //!
-//! Format: Paddle `paddle/phi/core/framework/dense_tensor_serialize.cc` (`SerializeToStream`), and for the
-//! order `python/paddle/static/io.py` and `pir_io.py` (`save_vars`).
+//! Format: Paddle `paddle/phi/core/framework/dense_tensor_serialize.cc` (`SerializeToStream`), and
+//! for the order `python/paddle/static/io.py` and `pir_io.py` (`save_vars`).
 
 mod program;
 
@@ -83,8 +84,8 @@ pub(super) fn read_program(
 /// Reads a model by its parameters; their names are in the program beside them.
 ///
 /// # Errors
-/// `Parse` if the other file is missing, or the two contradict each other; `Unsupported` if there is no
-/// path, or for versions and types that are not known; `LimitExceeded`; `Io`.
+/// `Parse` if the other file is missing, or the two contradict each other; `Unsupported` if there
+/// is no path, or for versions and types that are not known; `LimitExceeded`; `Io`.
 pub(super) fn read_params(
     source: &Source,
     path: Option<&Path>,
@@ -116,7 +117,8 @@ fn needs_path(path: Option<&Path>) -> Result<&Path> {
     })
 }
 
-/// How the other file beside `path` may be called: by another ending, or as the pair of `path`'s name.
+/// How the other file beside `path` may be called: by another ending, or as the pair of `path`'s
+/// name.
 fn other_file(path: &Path, endings: &[&str], pairs: &[(&str, &str)]) -> Vec<String> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match pairs.iter().find(|(of, _)| *of == name) {

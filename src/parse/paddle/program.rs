@@ -1,4 +1,5 @@
-//! The variables of a program that are stored: those of blocks of Protocol Buffers, or parameters in JSON.
+//! The variables of a program that are stored: those of blocks of Protocol Buffers, or parameters
+//! in JSON.
 //!
 //! ```text
 //! Program    1: Block …                                         (.pdmodel)
@@ -8,8 +9,10 @@
 //! Operator   1: { 2: name of a variable … } …, 3: name
 //!
 //! {"base_code": {"magic": "pir"}, "program": {"regions": [{"blocks": [{"ops": [
-//!     {"#": "p", "A": [_, _, _, name], "O": {"%": number, "TT": {"D": [_, sizes]}}, "OA": [is persistent]},
-//!     {"#": name, "A": attributes, "I": [{"%": number}, …], "O": [{"%": number, "TT": …}, …]}]}]}]}}
+//!     {"#": "p", "A": [_, _, _, name], "O": {"%": number, "TT": {"D": [_, sizes]}},
+//!      "OA": [is persistent]},
+//!     {"#": name, "A": attributes, "I": [{"%": number}, …],
+//!      "O": [{"%": number, "TT": …}, …]}]}]}]}}
 //!                                                               (.json)
 //! ```
 //!
@@ -162,8 +165,8 @@ impl PaddleProgram {
     }
 }
 
-/// Whether an operator decodes: `dequantize_linear`, `weight_only_linear`, `llm_int8_linear` and the like.
-/// Those that quantize and dequantize take values, and round them.
+/// Whether an operator decodes: `dequantize_linear`, `weight_only_linear`, `llm_int8_linear` and
+/// the like. Those that quantize and dequantize take values, and round them.
 fn is_decoder(name: &str) -> bool {
     let decodes = name.contains("dequantize") && !name.contains("quantize_dequantize");
     decodes || name.contains("weight_only") || name.contains("int8")

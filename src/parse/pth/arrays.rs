@@ -20,7 +20,7 @@ use super::ndarray::array_global;
 use super::not_empty;
 use super::pickle::PickleMachine;
 use super::storage::StoragePlace;
-use super::tensors::{take_unread, walk};
+use super::tensors::{FoundTensor, take_unread, walk};
 use super::value::{Node, NodeId, StoredRange, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::error::InTensor;
@@ -64,8 +64,8 @@ pub(in crate::parse) struct ObjectArray<'a> {
     pub member: Option<(Arc<[Source]>, u64)>,
 }
 
-/// Adds the arrays of the pickle at `place` of `file`, which is the first of the sources or the compressed
-/// member. Returns how many bytes of it were read.
+/// Adds the arrays of the pickle at `place` of `file`, which is the first of the sources or the
+/// compressed member. Returns how many bytes of it were read.
 ///
 /// # Errors
 /// Those of [`read`].
@@ -124,6 +124,36 @@ pub(in crate::parse) fn add(
     }
     check_ratio(&contents.tensors[before..], data.places.values())?;
     Ok(header)
+}
+
+/// Adds the arrays among the tensors of a checkpoint, whose pickle is in the first of the sources.
+///
+/// # Errors
+/// `Parse` if their data are no bytes of that, or have another length.
+pub(super) fn add_among(
+    found: Vec<FoundTensor>,
+    machine: PickleMachine<'_>,
+    contents: &mut ParsedModel,
+) -> Result<()> {
+    let views = take_unread(found, contents);
+    let Some((first, _)) = views.first() else {
+        return Ok(());
+    };
+    contents.notes.push(format!(
+        "{} is an array of NumPy in the pickle itself, {}: no code in it is run",
+        InTensor(first),
+        match views.len() - 1 {
+            0 => "the only one".to_owned(),
+            n => format!("and so are {n} more"),
+        }
+    ));
+    let (mut data, before) =
+        (ArrayData { machine, member: None, places: HashMap::new() }, contents.tensors.len());
+    for (name, view) in views {
+        let tensor = data.tensor(&name, &view, &[view.storage], contents)?;
+        contents.tensors.push(tensor);
+    }
+    check_ratio(&contents.tensors[before..], data.places.values())
 }
 
 /// An array that is stored in slices.
@@ -225,8 +255,8 @@ fn take_slices(
 /// The data of arrays, and the places of those that have been looked up.
 struct ArrayData<'a> {
     machine: PickleMachine<'a>,
-    /// The compressed member that the pickle is in. Decompressed from its beginning for each array, it would
-    /// take time that grows with their square, so it lies in one temporary file for all.
+    /// The compressed member that the pickle is in. Decompressed from its beginning for each array,
+    /// it would take time that grows with their square, so it lies in one temporary file for all.
     member: Option<&'a Arc<[Source]>>,
     /// By the values of the data, which is in one piece or in slices.
     places: HashMap<Vec<NodeId>, StoragePlace>,
