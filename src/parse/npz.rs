@@ -132,7 +132,10 @@ fn read_member(
         let deflated = || deflated_source(source, member, start);
         let (all, offset): (Arc<[Source]>, _) = ([deflated()].into(), npy.header_len as u64);
         let (place, part) = (offset..member.len, Some((all.clone(), member.stored_len)));
-        if add_objects(contents, name, &npy, (&mut &all[0], place), part, budget)? {
+        // Where only headers are read, there is nothing to decompress.
+        if source.len().is_some()
+            && add_objects(contents, name, &npy, (&mut &all[0], place), part, budget)?
+        {
             return Ok(true);
         }
         contents.sources.push(deflated());
