@@ -2,7 +2,7 @@
 
     python check_packages.py AMN FOLDER [PACKAGE…]
 
-AMN is the program; FOLDER gets the packages, 1.4 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
+AMN is the program; FOLDER gets the packages, 1.5 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
 opens. Needs what `onnx_cases.py`, `tflite_cases.py`, `coreml_cases.py`, `keras_cases.py`,
 `openvino_cases.py`, `tensorflow_cases.py` and `paddle_inference.py` need.
 """
