@@ -2,7 +2,7 @@
 //! compressed ones as streams.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -252,7 +252,7 @@ fn add_objects(
             return Ok(true);
         }
         Err(AnamnesisError::Io(e))
-            if is_malformed(&e) || is_deflated && e.kind() == ErrorKind::UnexpectedEof =>
+            if is_malformed(&e) || is_deflated && e.kind() == std::io::ErrorKind::UnexpectedEof =>
         {
             return Err(AnamnesisError::parse(e.to_string()));
         }
