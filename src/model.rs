@@ -26,6 +26,8 @@ pub(crate) use self::array_files::tensor_of_file;
 pub use self::container::Container;
 pub(crate) use self::graph::{GraphCodes, GraphRole};
 pub(crate) use self::names::NameIndex;
+#[cfg(all(feature = "npz", feature = "pth"))]
+pub(crate) use self::part::is_malformed;
 pub(crate) use self::part::{Part, SharedBytes};
 pub use self::role::TensorRole;
 pub(crate) use self::short_list::ShortList;

@@ -46,6 +46,8 @@ mod onnx;
 #[cfg(feature = "openvino")]
 mod openvino;
 mod other_files;
+#[cfg(feature = "paddle")]
+mod paddle;
 #[cfg(feature = "pth")]
 pub mod pth;
 #[cfg(feature = "npz")]

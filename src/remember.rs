@@ -123,6 +123,7 @@ const SCHEMES: &[&dyn Scheme] = &[
     &graph::EXECUTORCH,
     &graph::KERAS,
     &graph::OPENVINO,
+    &graph::PADDLE,
     &graph::CORE_ML,
     &uqff::Uqff,
     // Claims nothing unless a config names its method, and then whatever is called like its codes.

@@ -48,6 +48,8 @@ pub enum Container {
     /// A checkpoint of MindSpore.
     #[serde(rename = "mindspore")]
     MindSpore,
+    /// An inference model of Paddle: a program, and its parameters in another file.
+    Paddle,
     /// A model of MLC: a list of tensors, and files of data.
     Mlc,
     /// Zarr, also in a database of OCDBT, as Orbax writes it.
@@ -83,6 +85,7 @@ impl fmt::Display for Container {
             Self::Ggml => "GGML",
             Self::MindSpore => "MindSpore checkpoint",
             Self::Mlc => "MLC",
+            Self::Paddle => "Paddle",
             Self::Zarr => "Zarr (Orbax)",
         })
     }

@@ -395,7 +395,7 @@ impl<'m> Part<'m> {
 /// Whether an I/O error comes from a decompressor and is about its input. flate2 reports corrupt
 /// deflate data as `InvalidInput`, the checked stream reports a wrong length or checksum as
 /// `InvalidData`.
-fn is_malformed(error: &std::io::Error) -> bool {
+pub(crate) fn is_malformed(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput)
 }
 

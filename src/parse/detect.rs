@@ -4,8 +4,9 @@
 use std::io::{Read, Seek};
 use std::path::Path;
 
+use super::magic::{self, read_head};
 use super::read_at::ReadAt;
-use super::{magic, other_files, safetensors};
+use super::{other_files, safetensors};
 use crate::ParsedModel;
 use crate::features::{Gated, gated};
 use crate::limits::Budget;
@@ -29,8 +30,8 @@ pub(super) struct ContainerFormat {
     beginning: Beginning,
     /// What the error of a build without its reader calls it.
     title: &'static str,
-    /// Whether a file with these first bytes is of the format. They are [`HEAD`] bytes, or the
-    /// whole file if it is shorter.
+    /// Whether a file with these first bytes is of the format. They are those of
+    /// [`read_head`].
     matches: fn(&[u8]) -> bool,
     reader: Gated<HeaderReader>,
 }
@@ -85,9 +86,6 @@ impl ContainerFormat {
         }
     }
 }
-
-/// Bytes that the detection reads: a tar archive has its magic at offset 257.
-const HEAD: usize = 512;
 
 /// Every container that is recognised, in the order of the checks. safetensors comes first: it
 /// begins with a length, whose bytes can be the magic of another format, but then with JSON, which
@@ -244,6 +242,22 @@ const FORMATS: &[ContainerFormat] = &[
         reader: gated!("mlc", |source, path, budget| super::mlc::read(&source, path, budget)),
     },
     ContainerFormat {
+        beginning: Beginning::Of(Container::Paddle),
+        title: "Paddle",
+        matches: magic::is_paddle_program,
+        reader: gated!("paddle", |source, path, budget| {
+            super::paddle::read_program(&source, path, budget)
+        }),
+    },
+    ContainerFormat {
+        beginning: Beginning::Of(Container::Paddle),
+        title: "Paddle (.pdiparams)",
+        matches: magic::is_paddle_params,
+        reader: gated!("paddle", |source, path, budget| {
+            super::paddle::read_params(&source, path, budget)
+        }),
+    },
+    ContainerFormat {
         beginning: Beginning::Of(Container::Burnpack),
         title: "Burnpack",
         matches: magic::is_burnpack,
@@ -286,12 +300,6 @@ pub(super) fn detect(file: &mut dyn ReadAt) -> Result<&'static ContainerFormat> 
 pub(crate) fn read_head_of(file: &mut dyn ReadAt, expected: Container) -> Result<Vec<u8>> {
     let head = read_head(file)?;
     row_of(&head)?.check(expected).map(|()| head)
-}
-
-fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
-    let mut head = vec![0; file.len().min(HEAD as u64) as usize];
-    file.read_at(0, &mut head)?;
-    Ok(head)
 }
 
 fn row_of(head: &[u8]) -> Result<&'static ContainerFormat> {

@@ -5,6 +5,16 @@ use super::read_at::ReadAt;
 use crate::Result;
 use crate::protobuf::{FieldHead, FieldKind, MAX_HEAD};
 
+/// Bytes that the detection reads: a tar archive has its magic at offset 257.
+const HEAD: u64 = 512;
+
+/// The first bytes of `file`, or the whole file if it is shorter.
+pub(super) fn read_head(file: &mut dyn ReadAt) -> Result<Vec<u8>> {
+    let mut head = vec![0; file.len().min(HEAD) as usize];
+    file.read_at(0, &mut head)?;
+    Ok(head)
+}
+
 /// Whether a file with these first bytes is safetensors: the length of its header, and JSON.
 pub(super) fn is_safetensors(head: &[u8]) -> bool {
     matches!(head, [_, _, _, _, 0, 0, 0, 0, b'{', ..])
@@ -134,6 +144,39 @@ fn first_tensor(head: &[u8]) -> Option<&[u8]> {
         .get(name.len..)?
         .get(usize::try_from(name.content_len()).ok()?..)?;
     behind.get(field(behind, 2)?.len..)
+}
+
+/// Whether a file with these first bytes is a program of Paddle: a message that begins with the
+/// block that is in no other, or JSON with the name of the format.
+pub(super) fn is_paddle_program(head: &[u8]) -> bool {
+    const FIRST_BLOCK: &[u8] = b"\x08\0\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
+    let has = |part: &[u8]| head.windows(part.len()).any(|at| at == part);
+    match FieldHead::read(head) {
+        Ok(FieldHead { number: 1, kind: FieldKind::Bytes(_), len }) => {
+            head[len..].starts_with(FIRST_BLOCK)
+        }
+        _ => head.starts_with(b"{") && has(b"\"base_code\"") && has(b"\"pir\""),
+    }
+}
+
+/// Whether a file with these first bytes is parameters of Paddle: the version of a tensor, levels
+/// of its LoD, the version again, and a description, which begins with a type.
+pub(super) fn is_paddle_params(head: &[u8]) -> bool {
+    let Some([0, 0, 0, 0, levels @ 0..=8, 0, 0, 0, 0, 0, 0, 0]) = head.first_chunk() else {
+        return false;
+    };
+    let mut rest = &head[12..];
+    for _ in 0..*levels {
+        let Some((len, level)) = rest.split_first_chunk() else {
+            return false;
+        };
+        let len = usize::try_from(u64::from_le_bytes(*len)).ok();
+        let Some(behind) = len.and_then(|len| level.get(len..)) else {
+            return false;
+        };
+        rest = behind;
+    }
+    matches!(rest, [0, 0, 0, 0, len, 0, 0, 0, 8, ..] if *len > 1)
 }
 
 /// Whether a file with these first bytes is a model of LiteRT: a FlatBuffer of that kind.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::npy::{self, NpyHeader};
 #[cfg(feature = "pth")]
@@ -19,6 +19,8 @@ pub use crate::compat::npz::{
     parse_npz_with_limits,
 };
 use crate::limits::Budget;
+#[cfg(feature = "pth")]
+use crate::model::is_malformed;
 use crate::model::{Check, Skipped, TensorInfo};
 use crate::source::{Deflated, Source};
 use crate::{AnamnesisError, Container, ParsedModel, Result};
@@ -36,7 +38,8 @@ pub(super) fn read_npy(
     let npy = read_header(&mut file, 0, len, budget)?.0;
     let mut contents = ParsedModel::new(Container::Npy, npy.header_len);
     contents.sources.push(source);
-    if !add_objects(&mut contents, "", &npy, &mut file, npy.header_len as u64..len, budget)? {
+    let place = npy.header_len as u64..len;
+    if !add_objects(&mut contents, "", &npy, (&mut file, place), None, budget)? {
         add(&mut contents, "tensor".to_owned(), &npy, len, 0, npy.header_len as u64, None)
             .map_err(|e| e.about("array `tensor`"))?;
     }
@@ -88,6 +91,9 @@ pub(super) fn read_archive(
     Ok(contents)
 }
 
+/// A compressed member by itself, and how many bytes are stored.
+type CompressedMember = (Arc<[Source]>, u64);
+
 /// Adds a member if it is an array, and says whether it is. A member that is not named like an
 /// array may be anything else; one that is must be an array.
 fn read_member(
@@ -123,17 +129,24 @@ fn read_member(
         if npy.header_len as u64 > member.len {
             return Err(AnamnesisError::parse("its header is longer than it is"));
         }
-        contents
-            .sources
-            .push(deflated_source(source, member, start));
-        let (index, offset) = (contents.sources.len() - 1, npy.header_len as u64);
+        let deflated = || deflated_source(source, member, start);
+        let (all, offset): (Arc<[Source]>, _) = ([deflated()].into(), npy.header_len as u64);
+        let (place, part) = (offset..member.len, Some((all.clone(), member.stored_len)));
+        // Where only headers are read, there is nothing to decompress.
+        if source.len().is_some()
+            && add_objects(contents, name, &npy, (&mut &all[0], place), part, budget)?
+        {
+            return Ok(true);
+        }
+        contents.sources.push(deflated());
+        let index = contents.sources.len() - 1;
         add(contents, name.to_owned(), &npy, member.len, index, offset, None)?;
     } else {
         let (npy, header) = read_header(file, start, member.len, budget)?;
         contents.header_size += npy.header_len;
         let before = (header.len() as u64, crc32fast::hash(&header));
         let (start, len) = (start + before.0, member.len - before.0);
-        if add_objects(contents, name, &npy, file, start..start + len, budget)? {
+        if add_objects(contents, name, &npy, (file, start..start + len), None, budget)? {
             return Ok(true);
         }
         add(
@@ -205,25 +218,28 @@ fn read_header(
     Ok((npy::parse(&header)?, header))
 }
 
-/// Adds what an array of objects holds, whose pickle is at `place`. Says whether it did: a pickle of
-/// anything but arrays in dicts and lists is left to [`add`].
+/// Adds what an array of objects holds, whose pickle is at `place` of `file`, which may be a
+/// compressed member. Says whether it did: a pickle of anything but arrays in dicts and lists is
+/// left to [`add`].
 ///
 /// # Errors
-/// `LimitExceeded`; `Io`.
+/// `Parse` if the member is malformed; `LimitExceeded`; `Io`.
 #[cfg(feature = "pth")]
 fn add_objects(
     contents: &mut ParsedModel,
     name: &str,
     npy: &NpyHeader,
-    file: &mut dyn ReadAt,
-    place: Range<u64>,
+    (file, place): (&mut dyn ReadAt, Range<u64>),
+    member: Option<CompressedMember>,
     budget: &Budget,
 ) -> Result<bool> {
-    if !npy.holds_objects() {
+    let is_deflated = member.is_some();
+    // A member lies in a temporary file, of which there are none on WebAssembly.
+    if !npy.holds_objects() || is_deflated && cfg!(target_family = "wasm") {
         return Ok(false);
     }
     let had = (contents.tensors.len(), contents.skipped.len(), contents.sources.len());
-    let array = ObjectArray { name, is_scalar: npy.shape.is_empty() };
+    let array = ObjectArray { name, is_scalar: npy.shape.is_empty(), member };
     let added = add_arrays(file, place, &array, contents, budget);
     match added {
         Ok(header) if contents.tensors.len() > had.0 => {
@@ -234,6 +250,11 @@ fn add_objects(
                 name => format!("array `{name}`: {what}"),
             });
             return Ok(true);
+        }
+        Err(AnamnesisError::Io(e))
+            if is_malformed(&e) || is_deflated && e.kind() == std::io::ErrorKind::UnexpectedEof =>
+        {
+            return Err(AnamnesisError::parse(e.to_string()));
         }
         Err(error @ (AnamnesisError::LimitExceeded { .. } | AnamnesisError::Io(_))) => {
             return Err(error);
@@ -252,8 +273,8 @@ fn add_objects(
     _contents: &mut ParsedModel,
     _name: &str,
     _npy: &NpyHeader,
-    _file: &mut dyn ReadAt,
-    _place: Range<u64>,
+    _place: (&mut dyn ReadAt, Range<u64>),
+    _member: Option<CompressedMember>,
     _budget: &Budget,
 ) -> Result<bool> {
     Ok(false)

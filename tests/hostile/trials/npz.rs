@@ -220,6 +220,30 @@ fn many_members() {
     trial.end();
 }
 
+/// Compression is no way to more memory for the values of a pickle.
+#[cfg(feature = "pth")]
+#[test]
+fn objects() {
+    let mut trial = Trial::new();
+    let array = |pickle: &[u8]| {
+        let header = "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }";
+        Zip::of(&[
+            Member::deflated("a.npy", &zeros(9)),
+            Member::deflated("o.npy", &npy(header, pickle)),
+        ])
+        .file()
+    };
+    let many = |n: usize| [&b"\x80\x04]("[..], &b"]".repeat(n), b"e."].concat();
+    let mut damaged = array(&many(9));
+    let at = damaged.windows(5).position(|at| at == b"o.npy").unwrap();
+    damaged[at + 60] ^= 1;
+    trial.refused(vec![
+        ("many values", array(&many(2_000_000)), Limit, &["pickle"]),
+        ("damaged", damaged, Parse, &["`o`"]),
+    ]);
+    trial.end();
+}
+
 /// Member names that look like paths are only names: nothing is written there.
 #[test]
 fn names() {
@@ -242,7 +266,7 @@ fn names() {
 #[test]
 fn truncations() {
     let mut trial = Trial::new();
-    for name in ["stored.npz", "streamed_deflated.npz", "shape_2x3_c.npy"] {
+    for name in ["stored.npz", "streamed_deflated.npz", "objects_deflated.npz", "shape_2x3_c.npy"] {
         trial.truncations(name, &std::fs::read(data().join("npz").join(name)).unwrap());
     }
     trial.end();
@@ -255,6 +279,8 @@ fn mutations() {
         "stored.npz",
         "compressed.npz",
         "streamed_deflated.npz",
+        "objects_deflated.npz",
+        "objects_deflated_protocol2.npz",
         "zip64.npz",
         "comment.npz",
         "shape_2x3_f.npy",

@@ -48,9 +48,15 @@ pub(super) fn kind_of(head: &[u8]) -> ContentKind {
         _ if magic::is_onnx(head)
             || magic::is_flax(head)
             || magic::is_coreml(head)
-            || magic::is_mindspore(head) =>
+            || magic::is_mindspore(head)
+            || magic::is_paddle_params(head) =>
         {
             return ContentKind::Weights;
+        }
+        _ if magic::is_paddle_program(head) => {
+            return ContentKind::Hides(
+                "a program of Paddle, which was not looked into: its operations can read and write files",
+            );
         }
         _ if magic::is_hdf5(head) => {
             return ContentKind::Hides(

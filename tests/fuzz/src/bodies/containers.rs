@@ -42,6 +42,11 @@ pub fn coreml(bytes: &[u8]) {
     with_data(bytes, ["model.mlmodel", "weights/weight.bin"]);
 }
 
+/// An inference model of Paddle: a program, and its parameters.
+pub fn paddle(bytes: &[u8]) {
+    with_data(bytes, ["model.pdmodel", "model.pdiparams"]);
+}
+
 /// A model of MLC: its kind of quantization, the list of its tensors, and their data.
 pub fn mlc(bytes: &[u8]) {
     let kinds = ["q4f16_1", "q3f16_0", "q8f16_1", "e4m3_e4m3_f16"];

@@ -41,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("ggml", containers::any),
     ("mindspore", containers::any),
     ("mlc", containers::mlc),
+    ("paddle", containers::paddle),
     ("openvino", containers::openvino),
     ("tensorflow", containers::tensorflow),
     ("coreml", containers::coreml),

@@ -1,0 +1,3 @@
+#![no_main]
+
+anamnesis_fuzz::target!("paddle");
