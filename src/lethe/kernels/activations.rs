@@ -146,14 +146,13 @@ impl SearchedGroup<'_> {
     /// `Σ μ·x` and `Σ μ`.
     #[inline(always)]
     pub(crate) fn sums_of_means(&self) -> [f32; 2] {
-        let mut sums = [[0.0; LANES]; 2];
-        for (values, means) in zip(self.values.chunks(LANES), self.means.chunks(LANES)) {
-            for (i, (&x, &mean)) in zip(values.iter(), means).enumerate() {
-                sums[0][i] += mean * x;
-                sums[1][i] += mean;
-            }
-        }
-        from_fn(|i| sum_of(&sums[i]))
+        weighted_sums(self.values, 0.0, self.means)
+    }
+
+    /// `Σ var(h)·(x - start)` and `Σ var(h)`.
+    #[inline(always)]
+    pub(crate) fn sums_of_variances(&self, start: f32) -> [f32; 2] {
+        weighted_sums(self.values, start, self.variances)
     }
 
     /// The cost of the errors of `back`, what the group is decoded to.
@@ -206,6 +205,29 @@ impl ErrorSums {
     pub(crate) fn cost(&self, carried: f32) -> Cost {
         Cost::of(from_fn(|i| sum_of(&self.0[i])), carried)
     }
+}
+
+/// Sums of `values`, counted from `start`, times their weights, and of the weights.
+#[inline(always)]
+fn weighted_sums(values: &[f32], start: f32, weights: &[f32]) -> [f32; 2] {
+    let mut sums = [[0.0; LANES]; 2];
+    for (values, weights) in zip(values.chunks(LANES), weights.chunks(LANES)) {
+        for (i, (&x, &weight)) in zip(values.iter(), weights).enumerate() {
+            sums[0][i] += weight * (x - start);
+            sums[1][i] += weight;
+        }
+    }
+    from_fn(|i| sum_of(&sums[i]))
+}
+
+/// Whether there are means: without, searches save a part of their operations.
+#[inline(always)]
+pub(crate) fn has_means(means: &[f32]) -> bool {
+    let mut has_means = false;
+    for &mean in means {
+        has_means |= mean != 0.0;
+    }
+    has_means
 }
 
 /// The sum of all numbers: halves are added until one number is left.

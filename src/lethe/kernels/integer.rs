@@ -296,18 +296,21 @@ impl<A: IntegerArithmetic> TryFit<'_, A> {
         let (arithmetic, values) = (self.arithmetic, self.group.values);
         let [low, high] = arithmetic.bounds(values, values.len());
         let tried = [arithmetic.fitted(self.fit), arithmetic.params(low[0], high[0])];
-        let mut costs = [f32::INFINITY; 2];
+        let (mut costs, mut carried) = ([f32::INFINITY; 2], [0.0; 2]);
         // The third time is for the fit, if it is the better of the two.
         for i in 0..3 {
             let params = &tried[i % 2];
             if i < 2 || costs[0] < costs[1] {
                 encode_group::<A, FMA>(arithmetic, params, values, self.codes, self.back);
                 (*self.scale, *self.offset) = (params.stored_scale, params.stored_offset);
-                let cost = self.group.cost_of(self.back);
-                self.carried = cost.carried;
-                if params.stored_scale != 0.0 {
-                    costs[i % 2] = cost.total;
+                if i < 2 {
+                    let cost = self.group.cost_of(self.back);
+                    carried[i] = cost.carried;
+                    if params.stored_scale != 0.0 {
+                        costs[i] = cost.total;
+                    }
                 }
+                self.carried = carried[i % 2];
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use super::{CHUNK, CodebookEncoder, absmax, decoded, ranks_of_chunk};
 use crate::lethe::kernels::activations::{
-    Activations, Cost, SearchedGroup, TRIED, index_of_largest, sum_of,
+    Activations, Cost, SearchedGroup, TRIED, has_means, index_of_largest, sum_of,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -62,11 +62,7 @@ impl Routine for SearchBlocks<'_> {
 impl SearchBlocks<'_> {
     #[inline(always)]
     fn search_blocks(&mut self, ranks: impl Ranks) {
-        let mut has_means = false;
-        for &mean in self.activations.means {
-            has_means |= mean != 0.0;
-        }
-        match has_means {
+        match has_means(self.activations.means) {
             true => self.search_all::<true>(ranks),
             false => self.search_all::<false>(ranks),
         }

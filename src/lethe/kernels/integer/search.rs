@@ -11,8 +11,8 @@
 //! What is carried on is one more value of these sums: its code is `Σ μ·code`, and with what is
 //! `Σ μ·x` less what the groups before have carried on, all is made up for.
 
-use super::{LANES, clamp, larger, round_to_even, smaller};
-use crate::lethe::kernels::activations::{SearchedGroup, TRIED, index_of_largest, sum_of};
+use super::{clamp, larger, round_to_even, smaller};
+use crate::lethe::kernels::activations::{SearchedGroup, TRIED, has_means, index_of_largest};
 use crate::simd::{Routine, from_fn, zip};
 
 /// Which zero points a search may choose.
@@ -92,11 +92,7 @@ impl Routine for FitGroup<'_> {
 
     #[inline(always)]
     fn run(&mut self) {
-        let mut has_means = false;
-        for &mean in self.group.means {
-            has_means |= mean != 0.0;
-        }
-        self.fit = match has_means {
+        self.fit = match has_means(self.group.means) {
             true => Candidates::<true>::new(self.group, self.max_code).fit(self.zero),
             false => Candidates::<false>::new(self.group, self.max_code).fit(self.zero),
         };
@@ -247,7 +243,8 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
     fn fit_line(&self) -> Fit {
         let half = self.max_code / 2.0;
         let (low, high) = range(self.group.values);
-        let sums = self.sums_of_weights(low);
+        let [product, weight] = self.group.sums_of_variances(low);
+        let sums = Weights { low, weight, product };
         let (middle, width) = ((high + low) / 2.0, (high - low) / self.max_code);
         let scales = from_fn(|i| width * self.candidate(LINE_FACTORS[i]));
         let biases = from_fn(|i| middle - scales[i] * half);
@@ -264,20 +261,6 @@ impl<'a, const HAS_MEANS: bool> Candidates<'a, HAS_MEANS> {
             Line { scale: 0.0, .. } => Fit::default(),
             Line { scale, bias } => Fit { scale, zero: -bias / scale },
         }
-    }
-
-    /// Sums of the weights and of their products with values, counted from `low`.
-    #[inline(always)]
-    fn sums_of_weights(&self, low: f32) -> Weights {
-        let [mut weights, mut products] = [[0.0; LANES]; 2];
-        let chunks = zip(self.group.values.chunks(LANES), self.group.variances.chunks(LANES));
-        for (values, variances) in chunks {
-            for (i, (&x, &variance)) in zip(values, variances).enumerate() {
-                weights[i] += variance;
-                products[i] += variance * (x - low);
-            }
-        }
-        Weights { low, weight: sum_of(&weights), product: sum_of(&products) }
     }
 
     /// The best of `found` and of the lines through the values over their codes on lines with `scales`
